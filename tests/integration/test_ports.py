@@ -78,6 +78,7 @@ def test_the_ports_of_a_run_are_refused_to_the_next_which_finds_others_with_auto
     }
     assert ports[first] == {0: first.base_port, 1: first.base_port + 1}
     assert ports[second][1] == ports[second][0] + 1
+    assert ports[second][0] >= 25678, "5678 is left to a job that is to be found there"
     assert not set(ports[first].values()) & set(ports[second].values())
     assert f"gateway ready on 127.0.0.1:{ports[second][0]}-{ports[second][1]} " in second.output
     for job in (first, second):
