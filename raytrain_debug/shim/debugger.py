@@ -27,6 +27,15 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # those, so the warning about them is switched off. Frame evaluation (Python 3.10) cannot be switched off again.
 _ENVIRONMENT = {"PYDEVD_DISABLE_FILE_VALIDATION": "1", "PYDEVD_USE_FRAME_EVAL": "NO"}
 
+# Of PyDB, what a client's `attach` sets if it names it: `stopAllThreadsOnSuspend`, `variablePresentation`,
+# `breakOnSystemExitZero` and, since debugpy 1.8.22, `breakOnSystemExit`.
+_WISHES = (
+    "multi_threads_single_notification",
+    "variable_presentation",
+    "_ignore_system_exit_codes",
+    "_break_on_system_exit",
+)
+
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0  # seconds between looks for threads in which tracing could come back
 
 
@@ -38,6 +47,7 @@ class Debugger:
         self._later = later
         self._db: Any = None
         self._tracing: tracing.Tracing | None = None
+        self._unasked: dict[str, Any] = {}
         self._connection: socket.socket | None = None
         self._session = 0
         self.attached = False
@@ -49,6 +59,7 @@ class Debugger:
             self.deactivate()
         if self._tracing is None:
             self._db = _start_pydevd()
+            self._unasked = {name: getattr(self._db, name) for name in _WISHES if hasattr(self._db, name)}
             self._tracing = tracing.Tracing(self._db)
         else:
             self._tracing.switch_on()
@@ -70,6 +81,7 @@ class Debugger:
         from _pydevd_bundle.pydevd_api import PyDevdAPI
 
         self.attached = False
+        PyDevdAPI().set_function_breakpoints(self._db, [])  # the one kind that stays over a disconnect
         PyDevdAPI().request_disconnect(self._db, resume_threads=True)
         self._db.enable_output_redirection(False, False)
         for stream in ("stdout", "stderr"):
@@ -77,6 +89,7 @@ class Debugger:
         self._db.writer.do_kill_pydev_thread()
         self._db.writer = _Silence()
         self._switch_off(self._session, _FIRST_LOOK)
+        self._forget_wishes()
 
     def client_is_ready(self) -> bool:
         """True once the client has sent all its breakpoints (`configurationDone`). Any thread."""
@@ -129,6 +142,16 @@ class Debugger:
 
         # In pydevd's thread; the next client may come before the control thread hears of it.
         return lambda: self._later(0.0, leave)
+
+    def _forget_wishes(self) -> None:
+        """Undo what pydevd keeps of a client that has gone, though the next one may not ask for it."""
+        import pydevd_file_utils
+
+        for name, value in self._unasked.items():
+            setattr(self._db, name, value)
+        self._db.setup_auto_reload_watcher(False, [], 0, (), ())
+        pydevd_file_utils.set_resolve_symlinks(False)
+        pydevd_file_utils.setup_client_server_paths(pydevd_file_utils.PATHS_FROM_ECLIPSE_TO_PYTHON)
 
     def _stop_at(self, error: BaseException, *, as_uncaught: bool) -> None:
         found = type(error), error, error.__traceback__

@@ -30,7 +30,7 @@ def left_over(job: Launch) -> dict[str, list[str]]:
     answer = job.cwd / "look.json"
     answer.unlink(missing_ok=True)
     (job.cwd / "look").touch()
-    wait_for(answer.exists, 20, f"an answer of the target:\n{job.output}")
+    wait_for(answer.exists, 20, lambda: f"an answer of the target:\n{job.output}")
     found = json.loads(answer.read_text())
     del found["turns"]
     return {place: traces for place, traces in found.items() if traces}
@@ -46,7 +46,7 @@ def turns(job: Launch) -> int:
     answer = job.cwd / "look.json"
     answer.unlink(missing_ok=True)
     (job.cwd / "look").touch()
-    wait_for(answer.exists, 20, f"an answer of the target:\n{job.output}")
+    wait_for(answer.exists, 20, lambda: f"an answer of the target:\n{job.output}")
     return int(json.loads(answer.read_text())["turns"]["main"])
 
 
@@ -57,6 +57,15 @@ def by_disconnecting(job: Launch) -> None:
     session = job.session()
     session.set_breakpoint(str(UNTRACED), line=IN_STEP)
     assert session.wait_for_stop(20) is not None
+    session.disconnect()
+
+
+def at_a_function(job: Launch) -> None:
+    session = job.session()
+    session.set_function_breakpoint("step")
+    stop = session.wait_for_stop(20)
+    assert stop is not None
+    assert (stop.reason, session.stack()[0].name) == ("function breakpoint", "step")
     session.disconnect()
 
 
@@ -107,7 +116,7 @@ def vscode_session(job: Launch, **more: Any) -> DebugSession:
 
 
 ATTACH = [sys.executable, "-m", "raytrain_debug", "attach", "--rank", "0"]
-SOCKETS = (by_disconnecting_in_vscode, by_a_lost_connection, in_the_middle_of_a_step, by_disconnecting)
+SOCKETS = (by_disconnecting_in_vscode, by_a_lost_connection, in_the_middle_of_a_step, by_disconnecting, at_a_function)
 TERMINALS = (by_q_in_the_terminal, by_killing_the_terminal)
 
 
@@ -119,7 +128,7 @@ def test_twenty_debuggers_come_and_go_and_leave_no_trace(launch, version):
 def test_debuggers_come_and_go_where_pydevd_has_no_library_for_the_processor(launch):
     # Only the main thread can be reached there; the others keep a mark in their frames that does nothing.
     env, only = {"PYDEVD_LOAD_NATIVE_LIB": "NO"}, {"main", "young", "process"}
-    come_and_go(launch, sys.executable, SOCKETS, rounds=4, env=env, only=only)
+    come_and_go(launch, sys.executable, SOCKETS, rounds=5, env=env, only=only)
 
 
 def come_and_go(launch, python: str, leaving, rounds: int = 20, env=None, only: set[str] | None = None) -> None:

@@ -62,6 +62,28 @@ assert callable(pydevd.PyDB.is_attached)
 """)
 
 
+def test_it_forgets_what_a_client_asked_for():
+    with_pydevd("""
+import pydevd_file_utils as files
+from _pydevd_bundle.pydevd_api import PyDevdAPI
+from raytrain_debug.shim.debugger import _WISHES
+db, api = pydevd.PyDB(), PyDevdAPI()
+before = {name: getattr(db, name) for name in _WISHES[:3]}
+db.multi_threads_single_notification = not before["multi_threads_single_notification"]
+api.set_variable_presentation(db, api.VariablePresentation("hide"))
+api.set_ignore_system_exit_codes(db, [0, None])
+assert all(getattr(db, name) != before[name] for name in before)
+if hasattr(api, "set_break_on_system_exit"):
+    assert db._break_on_system_exit is None
+    api.set_break_on_system_exit(db, {3}, [])
+    assert db._break_on_system_exit == ({3}, [])
+api.set_function_breakpoints(db, [])
+assert len(inspect.signature(db.setup_auto_reload_watcher).parameters) == 5
+assert files._global_resolve_symlinks is False and callable(files.set_resolve_symlinks)
+assert files.PATHS_FROM_ECLIPSE_TO_PYTHON == [] and callable(files.setup_client_server_paths)
+""")
+
+
 def test_it_can_be_told_of_an_exception():
     with_pydevd("""
 db = pydevd.PyDB()
