@@ -47,15 +47,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text[-4000:])
 
 
-def wait_for(condition: Callable[[], T], timeout: float = 30.0, what: str = "condition") -> T:
-    """Poll until `condition()` is truthy and return it; fails the test after `timeout` seconds."""
+def wait_for(condition: Callable[[], T], timeout: float = 30.0, what: str | Callable[[], str] = "condition") -> T:
+    """Poll until `condition()` is truthy and return it; fails the test after `timeout` seconds, saying `what`."""
     end = time.monotonic() + timeout
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            pytest.fail(f"waited {timeout:g} s in vain for {what}")
+            pytest.fail(f"waited {timeout:g} s in vain for {what() if callable(what) else what}")
         time.sleep(0.02)
 
 
@@ -129,7 +129,7 @@ class Launch:
                 pytest.fail(f"the job ended ({self.process.returncode}) before it printed {text!r}:\n{self.output}")
             return False
 
-        wait_for(printed, timeout, f"{text!r} in\n{self.output}")
+        wait_for(printed, timeout, lambda: f"{text!r} in\n{self.output}")
         return self.output
 
     def status(self) -> dict[int, dict[str, Any]]:
@@ -155,7 +155,8 @@ class Launch:
                 pytest.fail(f"the job ended before ranks {ranks} were {state}:\n{self.output}")
             return None
 
-        return wait_for(reached, timeout, f"ranks {ranks} {state}; now {self.status()}\n{self.output}")  # type: ignore[return-value]
+        what = f"ranks {ranks} {state}"
+        return wait_for(reached, timeout, lambda: f"{what}; now {self.status()}\n{self.output}")  # type: ignore
 
     def session(self, rank: int = 0, **arguments: Any) -> Session:
         """A debugger attached to `rank` through its gateway port."""

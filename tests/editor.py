@@ -90,7 +90,7 @@ class AdapterProcess:
                 pytest.fail(f"the adapter ended without {name}: {self.events}")
             return bodies
 
-        return wait_for(came, timeout, f"the event {name}; {self.events}")[0]
+        return wait_for(came, timeout, lambda: f"the event {name}; {self.events}")[0]
 
     def output(self) -> str:
         return "".join(str(body["output"]) for body in self.bodies("output"))

@@ -91,7 +91,7 @@ class Node:
             assert self.process.poll() is None or text in self.output, self.output
             return text in self.output
 
-        wait_for(said, timeout, f"{self.name} to say {text!r}: {self.output}")
+        wait_for(said, timeout, lambda: f"{self.name} to say {text!r}: {self.output}")
 
     def states(self):
         return {rank["rank"]: rank for rank in json.loads(self.run("status", "--json").stdout)["ranks"]}

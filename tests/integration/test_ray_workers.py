@@ -26,7 +26,7 @@ ATTEMPTS = TARGETS / "ray_attempts.py"
 PLAIN = TARGETS / "ray_plain.py"
 POLL = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}  # seconds between the controller's looks at workers
 LIMIT, LONGER = 7, 9  # seconds of every time limit of Ray's and torch's, and of a pause
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Debugger:
         return [event["body"] for event in list(self.events) if event["event"] == name]
 
     def wait(self, name: str, count: int = 1) -> dict[str, Any]:
-        return wait_for(lambda: self.named(name)[count - 1 :], 20, f"{name} number {count}; {self.events}")[0]
+        return wait_for(lambda: self.named(name)[count - 1 :], 20, lambda: f"{name} number {count}; {self.events}")[0]
 
     def evaluate(self, expression: str) -> str:
         return str(self.client.request("evaluate", {"expression": expression, "context": "repl"})["result"])

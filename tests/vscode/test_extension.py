@@ -18,11 +18,11 @@ import pytest
 from raytrain_debug.run import codec, layout, writer
 from raytrain_debug.run.reader import load_run
 from raytrain_debug.run.records import CallSite, ReportRecord, to_dict
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, wait_for
 from tests.dead_runs import DeadRun
 from tests.vscode.conftest import HERE
 from tests.vscode.test_stock import is_free, processes_of
-from tests.vscode.workbench import Server, Workbench, code_server, wait
+from tests.vscode.workbench import Server, Workbench, code_server
 
 DIGITS = (REPOSITORY / "examples" / "digits_ddp.py").read_text()
 BREAKPOINT = DIGITS[: DIGITS.index("loss.backward()")].count("\n") + 1
@@ -125,11 +125,11 @@ def wait_for_rows(window, rows, wanted):
         found = rows()
         return all(any(row.startswith(each) for row in found) for each in wanted)
 
-    wait(there, 90, lambda: f"{wanted} in {rows()}\n{window.complaints()}\n{window.side_bar()}")
+    wait_for(there, 90, lambda: f"{wanted} in {rows()}\n{window.complaints()}\n{window.side_bar()}")
 
 
 def wait_no_debugging(window: Workbench) -> None:
-    wait(lambda: not window.is_debugging(), 40, lambda: f"the end of debugging; {window.call_stack()}")
+    wait_for(lambda: not window.is_debugging(), 40, lambda: f"the end of debugging; {window.call_stack()}")
 
 
 def wait_line(window: Workbench, line: int) -> None:
@@ -139,7 +139,7 @@ def wait_line(window: Workbench, line: int) -> None:
         said.update(dict.fromkeys(window.complaints()))
         return window.position().startswith(f"Ln {line},")
 
-    wait(there, 30, lambda: f"line {line}, not {window.position()}\n{list(said)}")
+    wait_for(there, 30, lambda: f"line {line}, not {window.position()}\n{list(said)}")
 
 
 def open_view(window: Workbench) -> None:
@@ -182,7 +182,7 @@ def test_f5_without_launch_json_debugs_every_rank(server, workspace, open_window
     ]
     assert [row[0] for row in values] == ["ranks", "0", "1"]
     assert all(2 < float(row[1]) < 3 for row in values[1:])
-    wait(lambda: "rank 1" in "".join(window.texts(".monaco-hover")), 30, "the values as a hover")
+    wait_for(lambda: "rank 1" in "".join(window.texts(".monaco-hover")), 30, "the values as a hover")
     window.widen_side_bar(60)
     image(window, "vscode-extension.png")
 
@@ -199,14 +199,14 @@ def test_f5_without_launch_json_debugs_every_rank(server, workspace, open_window
 
     window.click_action(VIEW, "rank 1", "Detach")
     wait_view(window, "rank 0 paused", "rank 1 dormant")
-    wait(lambda: not any("rank 1" in row for row in window.call_stack()), 30, "rank 1 gone from the call stack")
+    wait_for(lambda: not any("rank 1" in row for row in window.call_stack()), 30, "rank 1 gone from the call stack")
     window.click_action(VIEW, "rank 1", "Attach")
     wait_rows(window, "Session rank 1 Running")
 
     window.click_action(VIEW, "digits_ddp.py", "Stop the Job")
     wait_no_debugging(window)
     wait_view(window, "digits_ddp.py stopped")
-    wait(lambda: not processes_of(workspace), 30, lambda: f"the end of {processes_of(workspace)}")
+    wait_for(lambda: not processes_of(workspace), 30, lambda: f"the end of {processes_of(workspace)}")
     assert all(is_free(port) for port in ports)
     assert window.complaints() == []
 
@@ -245,7 +245,7 @@ def test_a_job_of_a_terminal_is_followed_and_taken_up(server, workspace, open_wi
     window = open_window(server, both, "workspace")
     window.open_file("loop.py")
     open_view(window)
-    wait(lambda: "No run is recorded" in window.pane(VIEW).inner_text(), 30, "a welcome")
+    wait_for(lambda: "No run is recorded" in window.pane(VIEW).inner_text(), 30, "a welcome")
     job = launch("--nproc-per-node", "2", "loop.py", cwd=workspace)
     wait_view(window, "loop.py running", "rank 0 dormant", "rank 1 dormant")
 
@@ -261,7 +261,7 @@ def test_a_job_of_a_terminal_is_followed_and_taken_up(server, workspace, open_wi
     window.press("Control+1")
     window.choose_at_line(SLEEP, "Breakpoint on Ranks")
     window.type_answer("1-3")
-    wait(lambda: "on ranks 1-3" in window.label_after_line(SLEEP), 30, "a label in the editor")
+    wait_for(lambda: "on ranks 1-3" in window.label_after_line(SLEEP), 30, "a label in the editor")
     window.start_offered("Ray Train", "Ray Train: attach to a live run")
     wait_rows(window, "Session rank 0 Running", "Session rank 1 Paused on breakpoint")
     wait_view(window, "rank 0 attached", "rank 1 paused")
@@ -305,7 +305,7 @@ def test_ranks_have_sessions_when_they_are_attached_to_and_after_a_restart(serve
         return sum(row.endswith("Paused on pause") for row in window.call_stack()) == 2
 
     def end_attempt(number: int) -> None:
-        wait(pause_all, 90, lambda: f"both ranks paused: {window.call_stack()}\n{refusals(server)}")
+        wait_for(pause_all, 90, lambda: f"both ranks paused: {window.call_stack()}\n{refusals(server)}")
         wait_rows(window, "Session elastic Running")
         wait_view(window, "rank 0 paused", "rank 1 paused")
         (workspace / f"go-{number}").touch()
@@ -313,7 +313,7 @@ def test_ranks_have_sessions_when_they_are_attached_to_and_after_a_restart(serve
 
     end_attempt(0)
     run = layout.find_run(None, workspace / layout.ROOT_NAME)
-    wait(lambda: load_run(run).record.attempt == 1, 90, "the second attempt")
+    wait_for(lambda: load_run(run).record.attempt == 1, 90, "the second attempt")
     end_attempt(1)
     wait_no_debugging(window)
     wait_view(window, "elastic.py finished")
@@ -333,12 +333,12 @@ def test_runs_of_all_folders_are_listed_with_what_they_left(server, tmp_path, op
     def folders_shown() -> set[str]:
         return {row.rpartition(" · ")[2] for row in window.pane_rows(VIEW)}
 
-    wait(lambda: folders_shown() == {"first", "second"}, 30, lambda: f"the runs of both folders: {folders_shown()}")
+    wait_for(lambda: folders_shown() == {"first", "second"}, 30, lambda: f"the runs of both folders: {folders_shown()}")
     window.unfold_row(VIEW, "train.py")
     wait_view(window, "rank 0 ", "rank 1 failed first: ValueError: loss is nan")
 
     window.choose_in_menu(VIEW, "rank 1", "Open Last Report")
-    wait(lambda: '"metrics"' in "".join(window.texts(".view-line")).replace("\xa0", " "), 30, "the report")
+    wait_for(lambda: '"metrics"' in "".join(window.texts(".view-line")).replace("\xa0", " "), 30, "the report")
     window.choose_in_menu(VIEW, "rank 1", "Open Last Checkpoint")
     assert "float32" in window.webview("Checkpoint of rank 1").locator("body").inner_text()
 
@@ -350,9 +350,9 @@ def test_it_sleeps_until_used_and_asks_the_selected_python_for_raytrain_debug(se
     window.set_breakpoint(1)  # the window is ready once that works
     before = server.activations("raytrain-debug.raytrain-debug")
     f5(window, "single process")
-    wait(window.complaints, 30, "a complaint")
+    wait_for(window.complaints, 30, "a complaint")
     assert window.complaints() == [
         "raytrain_debug is not installed for /usr/bin/python3: install it from a clone of its repository."
     ]
     assert "Install in Terminal" in "".join(window.texts(".notification-list-item-buttons-container"))
-    wait(lambda: server.activations("raytrain-debug.raytrain-debug") == before + 1, 30, "its activation in the log")
+    wait_for(lambda: server.activations("raytrain-debug.raytrain-debug") == before + 1, 30, "its activation in the log")

@@ -13,10 +13,10 @@ import pytest
 
 from raytrain_debug.editor.configurations import POSTMORTEM_NAME, JobSpec
 from raytrain_debug.editor.files import write_configurations
-from tests.conftest import free_base_port
+from tests.conftest import free_base_port, wait_for
 from tests.dead_runs import RAISES, SOURCE, DeadRun
 from tests.vscode.conftest import HERE
-from tests.vscode.workbench import Server, Workbench, code_server, wait
+from tests.vscode.workbench import Server, Workbench, code_server
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def workspace(tmp_path: Path) -> Path:
 
 def open_dead_job(window: Workbench) -> None:
     window.start_debugging(POSTMORTEM_NAME)
-    wait(
+    wait_for(
         lambda: "loss is nan" in " ".join(window.call_stack()),
         45,
         lambda: f"the dead job\n{window.call_stack()}\n{window.complaints()}",
@@ -58,14 +58,16 @@ def test_f5_opens_the_dead_job_at_its_exception(server, workspace, open_window, 
     window.open_file("train.py")
     window.set_breakpoint(3)
     open_dead_job(window)
-    wait(lambda: "caused by KeyError: 'lr'" in " ".join(window.call_stack()), 20, lambda: f"{window.call_stack()}")
+    wait_for(lambda: "caused by KeyError: 'lr'" in " ".join(window.call_stack()), 20, lambda: f"{window.call_stack()}")
     rows = window.call_stack()
     assert any("rank 1: ValueError" in row for row in rows)
     assert any("rank 0: ended with the job" in row and "in all_reduce" in row for row in rows), rows
-    variables = wait(lambda: [row for row in window.variables() if row.startswith("names")], 20, "the local `names`")
+    variables = wait_for(
+        lambda: [row for row in window.variables() if row.startswith("names")], 20, "the local `names`"
+    )
     assert "['a', 'b']" in variables[0]
     assert {"Scope Last report", "Scope Context", "Scope Checkpoint"} <= set(window.variables())
-    shown = wait(lambda: window.texts(".exception-widget"), 20, "the exception in place")
+    shown = wait_for(lambda: window.texts(".exception-widget"), 20, "the exception in place")
     assert "loss is nan" in shown[0]
     assert window.page.locator(".monaco-editor .debug-top-stack-frame-line").count() > 0
     assert f"Ln {RAISES}" in " ".join(window.texts(".statusbar-item"))
@@ -74,13 +76,15 @@ def test_f5_opens_the_dead_job_at_its_exception(server, workspace, open_window, 
     image(window, "vscode-postmortem.png")
 
     window.press("F10")  # a step: there is none, and it is said
-    wait(lambda: any("dead" in text for text in window.complaints()), 20, lambda: f"a refusal; {window.complaints()}")
+    wait_for(
+        lambda: any("dead" in text for text in window.complaints()), 20, lambda: f"a refusal; {window.complaints()}"
+    )
     looked = answers(server, {"initialize", "attach", "threads", "stackTrace", "scopes", "variables", "exceptionInfo"})
     assert len(looked) > 6
     assert [each for each in looked if not each["success"]] == []
     window.press("Shift+F5")
-    wait(lambda: not window.is_debugging(), 20, "the end of debugging")
-    wait(lambda: not servers_of(workspace), 20, "the end of the server")
+    wait_for(lambda: not window.is_debugging(), 20, "the end of debugging")
+    wait_for(lambda: not servers_of(workspace), 20, "the end of the server")
 
 
 def test_a_file_that_has_changed_since_is_shown_as_it_was(server, workspace, open_window):  # type: ignore[no-untyped-def]
@@ -89,20 +93,20 @@ def test_a_file_that_has_changed_since_is_shown_as_it_was(server, workspace, ope
     window = open_window(server, workspace)
     window.open_file("train.py")
     open_dead_job(window)
-    line = wait(lambda: window.texts(".monaco-editor .debug-top-stack-frame-line ~ *"), 20, "the line")
+    line = wait_for(lambda: window.texts(".monaco-editor .debug-top-stack-frame-line ~ *"), 20, "the line")
     assert line
     raises = SOURCE.splitlines()[RAISES - 1].strip()
-    wait(lambda: raises in " ".join(window.texts(".view-line")).replace("\xa0", " "), 20, "the recorded text")
+    wait_for(lambda: raises in " ".join(window.texts(".view-line")).replace("\xa0", " "), 20, "the recorded text")
     assert "# a new first line" not in " ".join(window.texts(".view-line")).replace("\xa0", " ")
     before = len(answers(server, {"restart"}))
     window.press("Control+Shift+F5")  # the run is looked at again
-    wait(lambda: len(answers(server, {"restart"})) > before, 30, lambda: f"a restart\n{window.complaints()}")
+    wait_for(lambda: len(answers(server, {"restart"})) > before, 30, lambda: f"a restart\n{window.complaints()}")
     assert answers(server, {"restart"})[-1]["success"]
     assert window.complaints() == []
     assert "loss is nan" in " ".join(window.call_stack())
     window.press("Shift+F5")
-    wait(lambda: not window.is_debugging(), 20, "the end of debugging")
-    wait(lambda: not servers_of(workspace), 20, "the end of the server")
+    wait_for(lambda: not window.is_debugging(), 20, "the end of debugging")
+    wait_for(lambda: not servers_of(workspace), 20, "the end of the server")
 
 
 def servers_of(workspace: Path) -> list[psutil.Process]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY, free_base_port
+from tests.conftest import REPOSITORY, free_base_port, wait_for
 from tests.vscode.conftest import HERE
-from tests.vscode.workbench import Server, Workbench, code_server, wait
+from tests.vscode.workbench import Server, Workbench, code_server
 
 SCRIPT = "digits_ddp.py"
 SOURCE = (REPOSITORY / "examples" / SCRIPT).read_text()
@@ -74,7 +74,7 @@ def is_paused(window: Workbench) -> bool:
 
 
 def wait_paused(window: Workbench) -> None:
-    wait(
+    wait_for(
         lambda: is_paused(window),
         45,
         lambda: f"both ranks paused\n{window.call_stack()}\n{window.complaints()}",
@@ -88,15 +88,15 @@ def test_f5_stops_both_ranks_and_the_end_of_debugging_ends_the_job(server, tmp_p
     window.set_breakpoint(BREAKPOINT)
     window.press("F5")
     wait_paused(window)
-    variables = wait(lambda: [row for row in window.variables() if row.startswith("loss")], 20, "the local `loss`")
+    variables = wait_for(lambda: [row for row in window.variables() if row.startswith("loss")], 20, "the local `loss`")
     assert "tensor(" in variables[0]
     assert window.complaints() == []
     window.widen_side_bar(120)
     image(window, "vscode-two-ranks.png")
 
     window.press("Shift+F5")
-    wait(lambda: not window.is_debugging(), 20, "the end of debugging")
-    wait(lambda: not processes_of(workspace), 20, lambda: f"the end of {processes_of(workspace)}")
+    wait_for(lambda: not window.is_debugging(), 20, "the end of debugging")
+    wait_for(lambda: not processes_of(workspace), 20, lambda: f"the end of {processes_of(workspace)}")
     assert is_free(base_port)
     assert is_free(base_port + 1)
 
@@ -111,6 +111,6 @@ def test_attaches_to_a_job_of_a_terminal_and_leaves_it_running(server, tmp_path,
     window.start_debugging(ATTACH)
     wait_paused(window)
     window.press("Shift+F5")
-    wait(lambda: not window.is_debugging(), 20, "the end of debugging")
+    wait_for(lambda: not window.is_debugging(), 20, "the end of debugging")
     assert job.wait() == 0
     assert "done: accuracy 0.9" in job.output

@@ -10,18 +10,15 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Error, Frame, Locator, Page, TimeoutError, sync_playwright
 
-from tests.conftest import free_base_port
-
-T = TypeVar("T")
+from tests.conftest import free_base_port, wait_for
 
 _CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 _CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
@@ -112,7 +109,7 @@ class Server:
             except OSError:
                 return False
 
-        wait(up, 60, "code-server")
+        wait_for(up, 60, "code-server")
 
     def activations(self, extension: str) -> int:
         """How often `extension` was activated, in all windows so far."""
@@ -143,18 +140,6 @@ def code_server(
         server.stop()
 
 
-def wait(condition: Callable[[], T], timeout: float = 30.0, what: str | Callable[[], str] = "condition") -> T:
-    """Poll until `condition()` is truthy and return it; fails the test after `timeout` seconds, saying `what`."""
-    end = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            pytest.fail(f"waited {timeout:g} s in vain for {what() if callable(what) else what}")
-        time.sleep(0.05)
-
-
 class Workbench:
     """One VS Code window on the folder `workspace`."""
 
@@ -169,7 +154,7 @@ class Workbench:
         rows = self.page.locator(".explorer-folders-view .monaco-list-row").first
         none = self.page.get_by_text("You have not yet added a folder to the workspace").first
         for _ in range(5):
-            wait(lambda: rows.is_visible() or none.is_visible(), 90, "the explorer")
+            wait_for(lambda: rows.is_visible() or none.is_visible(), 90, "the explorer")
             self.page.wait_for_timeout(0 if rows.is_visible() else 1000)  # they may come a little later
             if rows.is_visible():
                 return
@@ -301,7 +286,7 @@ class Workbench:
                 self.page.wait_for_timeout(300)
             return header.get_attribute("aria-expanded") == "true"
 
-        wait(is_open, 30, f"{title} unfolded")
+        wait_for(is_open, 30, f"{title} unfolded")
 
     def side_bar(self) -> str:
         """All that stands in the side bar."""
@@ -324,7 +309,7 @@ class Workbench:
                 self.page.wait_for_timeout(300)
             return found.get_attribute("aria-expanded") == "true"
 
-        wait(is_open, 30, f"{row} unfolded")
+        wait_for(is_open, 30, f"{row} unfolded")
 
     def click_action(self, title: str, row: str, action: str) -> None:
         """Click the inline action of the row whose name begins with `row` in a section of the side bar."""
@@ -383,7 +368,7 @@ class Workbench:
                         return frame
             return None
 
-        return wait(showing, timeout, lambda: f"a webview with {text!r}\n{self.complaints()}\n{self.page.frames}")  # type: ignore[return-value]
+        return wait_for(showing, timeout, lambda: f"a webview with {text!r}\n{self.complaints()}\n{self.page.frames}")  # type: ignore[return-value]
 
     def texts(self, selector: str) -> list[str]:
         found: list[str] = self.page.eval_on_selector_all(selector, "es => es.map(e => e.innerText)")
