@@ -60,11 +60,10 @@ class Group:
         with self._changed:
             return bool(self._arrived or self.ends())
 
-    def each(self, functions: Mapping[int, Callable[[], T]], finish: bool = False) -> dict[int, T | RaytrainDebugError]:
+    def each(self, functions: Mapping[int, Callable[[], T]]) -> dict[int, T | RaytrainDebugError]:
         """Call the function of each rank, all at the same time: what it returned, or the error it raised.
 
-        After a KeyboardInterrupt they go on, and nobody hears of what they return; with `finish` it is raised only
-        once they are through, or with the next one.
+        After a KeyboardInterrupt they go on, and nobody hears of what they return.
         """
         attaching = self.attaching
         answers: SimpleQueue[tuple[int, T | BaseException]] = SimpleQueue()
@@ -82,21 +81,12 @@ class Group:
         else:
             for item in functions.items():
                 threading.Thread(target=call, args=item, name=f"rank {item[0]}", daemon=True).start()
-        interrupt: KeyboardInterrupt | None = None
         found: dict[int, T | RaytrainDebugError] = {}
         while len(found) < len(functions):
-            try:
-                rank, answer = answers.get()
-            except KeyboardInterrupt as pressed:
-                if not finish or interrupt is not None:
-                    raise
-                interrupt = pressed
-                continue
+            rank, answer = answers.get()
             if isinstance(answer, BaseException) and not isinstance(answer, RaytrainDebugError):
                 raise answer
             found[rank] = answer
-        if interrupt is not None:
-            raise interrupt
         return dict(sorted(found.items()))
 
     def follow(self, rank: int, further: Callable[[], bool] = lambda: False) -> None:

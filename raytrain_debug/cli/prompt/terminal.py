@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 
-from raytrain_debug.cli import console
+from raytrain_debug.cli import console, interrupts
 from raytrain_debug.cli.prompt import focus
 from raytrain_debug.cli.prompt.breaks import Table, format_table
 from raytrain_debug.cli.prompt.commands import Answer, parse
@@ -224,7 +224,11 @@ class Terminal:
         self._pausing -= set(goes)
         self._expected = set(goes)
         try:
-            answers = self._group.each({rank: partial(go_on, rank, go) for rank, go in goes.items()}, finish=True)
+            # pydevd tells nothing of a stop that was asked for before a thread had really gone on.
+            with interrupts.held_back() as pressed:
+                answers = self._group.each({rank: partial(go_on, rank, go) for rank, go in goes.items()})
+            if pressed():
+                raise KeyboardInterrupt
         except KeyboardInterrupt:
             if self._reader is None:
                 raise
