@@ -155,8 +155,10 @@ class Launch:
                 pytest.fail(f"the job ended before ranks {ranks} were {state}:\n{self.output}")
             return None
 
-        what = f"ranks {ranks} {state}"
-        return wait_for(reached, timeout, lambda: f"{what}; now {self.status()}\n{self.output}")  # type: ignore
+        def what() -> str:
+            return f"ranks {ranks} {state}; now {self.status()}\n{self.output}"
+
+        return wait_for(reached, timeout, what)  # type: ignore[return-value]
 
     def session(self, rank: int = 0, **arguments: Any) -> Session:
         """A debugger attached to `rank` through its gateway port."""

@@ -51,7 +51,8 @@ def configure(parser: argparse.ArgumentParser, arguments: Sequence[str] = ()) ->
         "--base-port",
         default=str(ports.DEFAULT_BASE_PORT),
         metavar="PORT",
-        help="rank R is debugged on PORT + R (default %(default)s); auto picks free ones, from 25678 on",
+        help="rank R is debugged on PORT + R (default %(default)s); "
+        f"auto picks free ones, from {ports.FIRST_FREE_PORT} on",
     )
     own.add_argument("--wait", metavar="RANKS", help="these ranks (0,2-3 or all) wait for a debugger before line 1")
     own.add_argument("--run-root", metavar="DIR", help="where runs are recorded (default .raytrain_debug)")

@@ -11,7 +11,7 @@ from raytrain_debug.errors import PortTaken, UsageError
 from raytrain_debug.launcher import peers
 
 DEFAULT_BASE_PORT = 5678
-_FIRST_FREE = 25678  # not 5678: a job that picks its ports leaves those to one that has to be found there
+FIRST_FREE_PORT = 25678  # a job that picks its ports leaves 5678 to one that has to be found there
 
 _LOOPBACK = ("127.0.0.1", "::1")
 _WILDCARDS = {"0.0.0.0": ("0.0.0.0", "::1"), "::": ("::", "0.0.0.0"), "*": ("::", "0.0.0.0")}
@@ -57,10 +57,10 @@ def bind_ports(host: str, base_port: int, ranks: Iterable[int]) -> Bound:
 
 
 def bind_free_ports(host: str, ranks: Iterable[int]) -> tuple[int, Bound]:
-    """A base port, 25678 or later, with all ports free, and their sockets; raises PortTaken when none of many is."""
+    """A base port whose ports are all free, from 25678 on, and their sockets; raises PortTaken when none of many is."""
     wanted = list(ranks)
     first, last = min(wanted, default=0), max(wanted, default=0)
-    for base_port in range(_FIRST_FREE - first, 65000 - last, last - first + 1):
+    for base_port in range(FIRST_FREE_PORT - first, 65000 - last, last - first + 1):
         try:
             return base_port, _bind_all(host, base_port, wanted)
         except _Taken:

@@ -81,8 +81,9 @@ class Debugger:
         from _pydevd_bundle.pydevd_api import PyDevdAPI
 
         self.attached = False
-        PyDevdAPI().set_function_breakpoints(self._db, [])  # the one kind that stays over a disconnect
-        PyDevdAPI().request_disconnect(self._db, resume_threads=True)
+        api = PyDevdAPI()
+        api.set_function_breakpoints(self._db, [])  # the one kind that stays over a disconnect
+        api.request_disconnect(self._db, resume_threads=True)
         self._db.enable_output_redirection(False, False)
         for stream in ("stdout", "stderr"):
             pydevd_io.stop_redirect_stream_to_pydb_io_messages(stream)
@@ -146,11 +147,12 @@ class Debugger:
     def _forget_wishes(self) -> None:
         """Undo what pydevd keeps of a client that has gone, though the next one may not ask for it."""
         import pydevd_file_utils
+        from _pydevd_bundle.pydevd_constants import is_true_in_env
 
         for name, value in self._unasked.items():
             setattr(self._db, name, value)
         self._db.setup_auto_reload_watcher(False, [], 0, (), ())
-        pydevd_file_utils.set_resolve_symlinks(False)
+        pydevd_file_utils.set_resolve_symlinks(is_true_in_env("PYDEVD_RESOLVE_SYMLINKS"))
         pydevd_file_utils.setup_client_server_paths(pydevd_file_utils.PATHS_FROM_ECLIPSE_TO_PYTHON)
 
     def _stop_at(self, error: BaseException, *, as_uncaught: bool) -> None:

@@ -51,14 +51,14 @@ def test_what_a_client_asked_for_is_gone_with_it(launch, tmp_path):
 
 
 def test_code_is_not_reloaded_once_the_client_that_wanted_it_has_gone(launch, tmp_path):
-    module, loop = tmp_path / "words.py", "import words, time\nwhile True:\n    print(words.text(), flush=True)\n"
-    (tmp_path / "train.py").write_text(loop + "    time.sleep(0.1)\n")
+    module, script = tmp_path / "words.py", tmp_path / "train.py"
+    script.write_text("import words, time\nwhile True:\n    print(words.text(), flush=True)\n    time.sleep(0.1)\n")
 
     def edit(word):
         module.write_text(f"def text():\n    return {word!r}\n")
 
     edit("one")
-    job = launch("--no-torchrun", "train.py")
+    job = launch("--no-torchrun", script)
     job.wait_output("one")
     session = job.session(autoReload={"enable": True, "watchDirectories": [str(tmp_path)], "pollingInterval": 0.1})
     edit("second")

@@ -25,15 +25,19 @@ IN_STEP = next(
 )
 
 
-def left_over(job: Launch) -> dict[str, list[str]]:
-    """What a debugger has left in each thread of the running target, as the threads themselves say."""
+def look(job: Launch) -> dict[str, Any]:
+    """What the running target says of itself now."""
     answer = job.cwd / "look.json"
     answer.unlink(missing_ok=True)
     (job.cwd / "look").touch()
     wait_for(answer.exists, 20, lambda: f"an answer of the target:\n{job.output}")
-    found = json.loads(answer.read_text())
-    del found["turns"]
-    return {place: traces for place, traces in found.items() if traces}
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def left_over(job: Launch) -> dict[str, list[str]]:
+    """What a debugger has left in each thread of the running target, as the threads themselves say."""
+    return {place: traces for place, traces in look(job).items() if traces and place != "turns"}
 
 
 def finish(job: Launch) -> None:
@@ -43,11 +47,7 @@ def finish(job: Launch) -> None:
 
 
 def turns(job: Launch) -> int:
-    answer = job.cwd / "look.json"
-    answer.unlink(missing_ok=True)
-    (job.cwd / "look").touch()
-    wait_for(answer.exists, 20, lambda: f"an answer of the target:\n{job.output}")
-    return int(json.loads(answer.read_text())["turns"]["main"])
+    return int(look(job)["turns"]["main"])
 
 
 # Each of these debugs the rank, leaves it in its own way while it stands at a breakpoint, and says nothing more to it.

@@ -66,6 +66,7 @@ def test_it_forgets_what_a_client_asked_for():
     with_pydevd("""
 import pydevd_file_utils as files
 from _pydevd_bundle.pydevd_api import PyDevdAPI
+from _pydevd_bundle.pydevd_constants import is_true_in_env
 from raytrain_debug.shim.debugger import _WISHES
 db, api = pydevd.PyDB(), PyDevdAPI()
 before = {name: getattr(db, name) for name in _WISHES[:3]}
@@ -80,6 +81,7 @@ if hasattr(api, "set_break_on_system_exit"):
 api.set_function_breakpoints(db, [])
 assert len(inspect.signature(db.setup_auto_reload_watcher).parameters) == 5
 assert files._global_resolve_symlinks is False and callable(files.set_resolve_symlinks)
+assert is_true_in_env("PYDEVD_RESOLVE_SYMLINKS") is False
 assert files.PATHS_FROM_ECLIPSE_TO_PYTHON == [] and callable(files.setup_client_server_paths)
 """)
 
